@@ -12,7 +12,7 @@ pub(crate) use names::{distinct_name, namesakes};
 
 use crate::compare::LabelComparisons;
 use crate::correct::CorrectionsAction;
-use crate::data::loader::{CACHE_BYTES, PlaneLoader};
+use crate::data::loader::{CACHE_BYTES, PlaneLoader, SourceId};
 use crate::disk::DiskEffect;
 use crate::document::{Document, DocumentChange, Overlay, Role, fresh_id};
 use crate::effect::{Effects, ViewsEffect, Wake};
@@ -226,8 +226,7 @@ impl Documents {
         let Some(document) = self.get_mut(id) else { return };
         let before = document.time;
         if let Some(gone) = changed_preview(document, change) {
-            self.loader.forget(gone);
-            effects.views(ViewsEffect::Forget(vec![gone]));
+            self.forget_sources(vec![gone], effects);
         }
         self.follow_time(id, before, effects);
     }
@@ -237,11 +236,7 @@ impl Documents {
         let gone = self.all.remove(at);
         effects.act(CorrectionsAction::Close { document: gone.id, notification_title: "Corrections are kept" });
         effects.act(JobsAction::Closed(gone.id));
-        let overlays = gone.overlays.iter().map(|o| o.source_id);
-        let preview = gone.preview.as_ref().map(|preview| preview.source_id);
-        let sources: Vec<u64> = std::iter::once(gone.id).chain(overlays).chain(preview).collect();
-        sources.iter().for_each(|source| self.loader.forget(*source));
-        effects.views(ViewsEffect::Forget(sources));
+        self.forget_sources(source_ids(&gone).into_iter().collect(), effects);
         self.opening_live.remove(&gone.id);
         self.opening_preview.remove(&gone.id);
         self.saved.remove(&gone.id);
@@ -250,6 +245,12 @@ impl Documents {
         self.kept_labels.remove(&gone.id);
         self.active = self.all.get(at.min(self.all.len().saturating_sub(1))).map(|d| d.id);
         self.playing = None;
+    }
+
+    /// Drops what was read from sources that are no longer shown.
+    fn forget_sources(&self, sources: Vec<SourceId>, effects: &mut Effects) {
+        sources.iter().for_each(|source| self.loader.forget(*source));
+        effects.views(ViewsEffect::Forget(sources));
     }
 
     fn change_view(&mut self, action: ViewAction, effects: &mut Effects) {
@@ -449,6 +450,13 @@ impl Documents {
         }
         ctx.request_repaint_after(pause);
     }
+}
+
+/// Ids of the sources that a document shows: those of the stack, its overlays and its preprocessed stack.
+fn source_ids(document: &Document) -> BTreeSet<SourceId> {
+    let overlays = document.overlays.iter().map(|overlay| overlay.source_id);
+    let preview = document.preview.as_ref().map(|preview| preview.source_id);
+    std::iter::once(document.id).chain(overlays).chain(preview).collect()
 }
 
 /// Applies a change to a document; returns the source of a preview that it ended.

@@ -1,6 +1,6 @@
 //! Handles files that were listed, opened, chosen or saved.
 
-use super::Documents;
+use super::{Documents, source_ids};
 use crate::action::Action;
 use crate::correct::CorrectionsAction;
 use crate::display::DisplayAction;
@@ -194,15 +194,11 @@ impl Documents {
                 if self.active == Some(old.id) {
                     self.active = Some(id);
                 }
-                self.loader.forget(old.id);
                 self.saved.remove(&old.id);
                 self.label_choices.remove(&old.id);
-                if let Some(preview) = &old.preview {
-                    self.loader.forget(preview.source_id);
-                }
                 effects.act(CorrectionsAction::Close { document: old.id, notification_title: "Corrections are kept" });
-                effects.act(JobsAction::Replaced(old.id));
                 let is_same_grid = has_same_voxels(&self.all[at], &old);
+                effects.act(JobsAction::Replaced { from: old.id, to: is_same_grid.then_some(id) });
                 if is_same_grid {
                     effects.act(CorrectionsAction::CarryOver { from: old.id, to: id });
                 } else {
@@ -210,7 +206,11 @@ impl Documents {
                 }
                 let shown = shown_file(&old).filter(|_| is_same_grid);
                 self.keep_added_labels(id, old.id, shown.as_deref());
+                let sources = source_ids(&old);
                 take_over_view(&mut self.all[at], old);
+                // The ground truth was taken over.
+                let gone = sources.difference(&source_ids(&self.all[at])).copied().collect();
+                self.forget_sources(gone, effects);
             }
             None => {
                 let place = self.insertion_index(&path);

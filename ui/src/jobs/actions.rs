@@ -88,7 +88,13 @@ pub(crate) enum JobsAction {
     ShowUnsaved(u64),
     /// A document was opened again with another id, for example with another voxel size: the changed segmentation options of
     /// the old one are discarded.
-    Replaced(u64),
+    Replaced {
+        /// Id of the document that was replaced.
+        from: u64,
+        /// Id of the document that took its place, if that has the same voxels: what was chosen for predictions of the old one
+        /// applies to it.
+        to: Option<u64>,
+    },
     /// Estimates the diameter of a document's objects.
     EstimateDiameter(u64),
     /// Measures the shown labels of a document. Unsaved corrections are saved instead, which also measures them.
@@ -220,7 +226,7 @@ impl Jobs {
             JobsAction::KeepObjects { document, options } => self.keep_objects(document, options, documents, display),
             JobsAction::ForgetRefined => self.forget_refined(documents, &mut effects),
             JobsAction::ShowUnsaved(id) => self.show_unsaved(id, documents, corrections, display),
-            JobsAction::Replaced(id) => self.forget_objects(id, "its stack was opened again", &mut effects),
+            JobsAction::Replaced { from, to } => self.replace_document(from, to, &mut effects),
             JobsAction::EstimateDiameter(id) => self.estimate_diameter(id, documents, display),
             JobsAction::Measure(id) => self.request_measurement(id, documents, corrections, &mut effects),
             JobsAction::MeasureSaved { document, labels, time } => {

@@ -110,7 +110,15 @@ impl Jobs {
         (Vec::new(), model.inputs.iter().filter_map(tensor).collect())
     }
 
-    /// Forgets the files of a document that was closed.
+    /// Sets the files of a document for the one that takes its place, too.
+    pub(super) fn copy_input_files(&mut self, from: u64, to: u64) {
+        let of_old = self.input_files.iter().filter(|(input, _)| input.document == from);
+        let copies: Vec<_> =
+            of_old.map(|(input, file)| (InputOfDocument { document: to, ..input.clone() }, file.clone())).collect();
+        self.input_files.extend(copies);
+    }
+
+    /// Forgets the files of a document that was closed or opened again.
     pub(super) fn forget_input_files(&mut self, document: u64) {
         self.input_files.retain(|input, _| input.document != document);
     }
@@ -155,5 +163,26 @@ mod tests {
         assert_eq!(of(&jobs), (Vec::new(), both.to_vec()));
         jobs.set_input_file(membrane, None);
         assert_eq!(of(&jobs), from_stack);
+    }
+
+    #[test]
+    fn what_is_chosen_for_predictions_stays_when_a_stack_with_the_same_voxels_takes_its_place() {
+        let wake: Wake = Arc::new(|| {});
+        let model = card("two", Path::new("/no/such/model"));
+        let file = InputFile { path: "/membrane.tif".into(), channels: "actin".to_owned() };
+        let chosen_after = |to: Option<u64>| {
+            let mut jobs = Jobs::new(None, None, None, &wake);
+            jobs.set_input_file(InputOfDocument::new(7, &model, "membrane"), Some(file.clone()));
+            jobs.one_time.insert(7);
+            jobs.replace_document(7, to, &mut Effects::default());
+            let chosen_for = |document: u64| {
+                let found = jobs.input_file(&InputOfDocument::new(document, &model, "membrane")).cloned();
+                (found, jobs.predicts_one_time(document))
+            };
+            [7, 8].map(chosen_for)
+        };
+        let nothing = (None::<InputFile>, false);
+        assert_eq!(chosen_after(Some(8)), [nothing.clone(), (Some(file.clone()), true)]);
+        assert_eq!(chosen_after(None), [nothing.clone(), nothing], "a stack with another shape");
     }
 }

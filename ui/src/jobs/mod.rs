@@ -416,15 +416,33 @@ impl Jobs {
         }
     }
 
-    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was canceled.
-    fn forget_document(&mut self, id: u64, effects: &mut Effects) {
+    /// Forgets a document that was opened again. `to` is the one that took its place, if that has the same voxels: it keeps the
+    /// time points and input files that the user has chosen for predictions.
+    fn replace_document(&mut self, from: u64, to: Option<u64>, effects: &mut Effects) {
+        if let Some(to) = to {
+            if self.one_time.contains(&from) {
+                self.one_time.insert(to);
+            }
+            self.copy_input_files(from, to);
+        }
+        self.forget_choices(from);
+        self.forget_objects(from, "its stack was opened again", effects);
+    }
+
+    /// Forgets what was found for a document and what the user has chosen for it, except for its objects.
+    fn forget_choices(&mut self, id: u64) {
         self.folders.remove(&id);
         self.noted.remove(&id);
         self.one_time.remove(&id);
         self.forget_input_files(id);
         self.corrected_times.remove(&id);
-        self.forget_objects(id, "its stack was closed", effects);
         self.estimated_from.remove(&id);
+    }
+
+    /// Forgets a document that was closed, and cancels its jobs. A notification reports that a prediction was canceled.
+    fn forget_document(&mut self, id: u64, effects: &mut Effects) {
+        self.forget_choices(id);
+        self.forget_objects(id, "its stack was closed", effects);
         // Saved objects and measurements are finished, because their files stay.
         let is_of = |j: &&JobView| {
             matches!(j.purpose, Purpose::Predict { document } | Purpose::Preview { document }
