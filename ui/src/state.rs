@@ -303,6 +303,10 @@ impl<'a> State<'a> {
         let open = self.corrections.of(document.id).filter(|_| self.corrections.is_unsaved(document.id));
         let closed = self.corrections.closed_unsaved_times(document.id);
         let times: BTreeSet<usize> = open.map(|c| c.time).into_iter().chain(closed).collect();
+        if times.is_empty() {
+            // This is asked in every frame, and the title depends on all open stacks.
+            return Vec::new();
+        }
         let title = self.documents.title(document);
         let name = |time: usize| match document.extents.times {
             0 | 1 => title.clone(),

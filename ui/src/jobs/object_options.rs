@@ -52,6 +52,11 @@ impl ObjectOptions {
         self.unsaved.keys().map(|(document, _)| *document).collect()
     }
 
+    /// Whether a document has options that the user has changed and not saved.
+    pub(super) fn has_unsaved(&self, document: u64) -> bool {
+        self.unsaved.range((document, 0)..=(document, usize::MAX)).next().is_some()
+    }
+
     /// Stores changed options of a time point, whose preview is requested.
     pub(super) fn change(&mut self, document: u64, time: usize, options: SegmentOptions) {
         let objects = self.preview_objects(document, time);
@@ -136,6 +141,7 @@ mod tests {
         assert_eq!(all.were_saved(7), Some(0));
         assert_eq!((all.unsaved(7, 0), all.saved(7, 0)), (Some(&options(3.0)), Some(&saved(2.0))));
         assert_eq!(all.unsaved_documents(), BTreeSet::from([7]));
+        assert!(all.has_unsaved(7) && !all.has_unsaved(6) && !all.has_unsaved(8));
     }
 
     #[test]

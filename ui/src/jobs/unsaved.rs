@@ -55,7 +55,7 @@ impl Jobs {
 
     /// Whether a document has objects that are a preview and not saved.
     pub(crate) fn has_unsaved_objects(&self, document: u64) -> bool {
-        self.objects.unsaved_documents().contains(&document)
+        self.objects.has_unsaved(document)
     }
 
     /// Forgets the segmentation options of a document. A notification says `why`, if some of them are not saved.
