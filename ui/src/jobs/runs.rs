@@ -54,10 +54,10 @@ impl Jobs {
     }
 
     /// The peak rates of the machine of a run; `None` if they are unknown or the run computes on a GPU.
-    pub(crate) fn peak_for_run(&self, run: ShownRun<'_>) -> Option<MachinePeak> {
+    pub(crate) fn peak_for_run<'a>(&'a self, run: ShownRun<'a>) -> Option<&'a MachinePeak> {
         match run {
-            ShownRun::File(file) => file.run.record.facts.machine_peak.clone(),
-            ShownRun::Job(job) if is_on_cpu(job) => self.machine_peak.clone(),
+            ShownRun::File(file) => file.run.record.facts.machine_peak.as_ref(),
+            ShownRun::Job(job) if is_on_cpu(job) => self.machine_peak.as_ref(),
             ShownRun::Job(_) => None,
         }
     }
@@ -75,7 +75,7 @@ impl Jobs {
     pub(crate) fn stored(&self, id: RunId) -> Option<StoredRun> {
         let run = self.shown_run(id)?;
         let mut stored = run.to_stored();
-        stored.record.facts.machine_peak = self.peak_for_run(run);
+        stored.record.facts.machine_peak = self.peak_for_run(run).cloned();
         Some(stored)
     }
 }

@@ -368,7 +368,7 @@ fn profile(ui: &mut Ui, state: State<'_>, profiler: &mut ProfilerPanel, run: Sho
     let other = profiler.other.filter(|id| *id != run.id()).and_then(|id| state.jobs.shown_run(id));
     let peak = state.jobs.peak_for_run(run);
     profiler.keep_window_of(run.id());
-    profiler.derive(run, other, peak.as_ref());
+    profiler.derive(run, other, peak);
     let views = views(run, profiler.derived.as_ref());
     if !views.iter().any(|(view, _)| *view == profiler.view) {
         profiler.view = ProfileView::default();
