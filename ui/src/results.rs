@@ -2,7 +2,7 @@
 
 use crate::number_text::column_decimals;
 use cytoscope_objects::{ObjectColumn, ObjectTable};
-use cytoscope_profile::bytes_text;
+use cytoscope_profile::{bytes_text, median};
 use cytoscope_storage::io_message;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,29 @@ pub enum TableError {
     },
 }
 
+/// Mean, median and range of the finite values of a column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ColumnSummary {
+    /// Mean of the values.
+    pub mean: f64,
+    /// The middle value, or the mean of both middle ones.
+    pub median: f64,
+    /// The lowest value.
+    pub low: f64,
+    /// The highest value.
+    pub high: f64,
+}
+
+impl ColumnSummary {
+    /// The summary of these values; `None` if none is finite.
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.filter(|v| v.is_finite()).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        Some(Self { mean, median: median(&values)?, low: *values.first()?, high: *values.last()? })
+    }
+}
+
 /// An object table with one row per object and one column per measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Results {
@@ -53,6 +76,8 @@ pub struct Results {
     pub rows: Vec<Vec<f64>>,
     /// Number of decimals with which the window shows the values of each column.
     pub decimals: Vec<usize>,
+    /// Mean, median and range of each column; `None` if it has no finite value.
+    pub summaries: Vec<Option<ColumnSummary>>,
     /// Index of the label column.
     pub label_column: usize,
     /// Row indices in display order.
@@ -96,8 +121,9 @@ impl Results {
         }
         let values = |column: usize| rows.iter().filter_map(move |row: &Vec<f64>| row.get(column).copied());
         let decimals = (0..columns.len()).map(|column| column_decimals(values(column))).collect();
+        let summaries = (0..columns.len()).map(|column| ColumnSummary::of(values(column))).collect();
         let (order, path) = ((0..rows.len()).collect(), path.to_owned());
-        Ok(Self { columns, rows, decimals, label_column, order, sorted: None, path })
+        Ok(Self { columns, rows, decimals, summaries, label_column, order, sorted: None, path })
     }
 
     /// The value at a row and column; NaN if missing.

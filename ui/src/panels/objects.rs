@@ -11,11 +11,10 @@ use crate::documents::DocumentsAction;
 use crate::measure::{TableState, has_other_voxel_size, table_hint};
 use crate::number_text::{column_decimals, counted, measurement};
 use crate::panels::predict::unknown_voxel_size;
-use crate::results::Results;
+use crate::results::{ColumnSummary, Results};
 use crate::state::State;
 use crate::theme;
 use cytoscope_objects::{ObjectColumn, TableAxis};
-use cytoscope_profile::median;
 use eframe::egui::{self, RichText, Ui};
 use egui_extras::{Column, TableBuilder};
 use egui_phosphor::regular as icon;
@@ -357,25 +356,23 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
     let Some(column) = measurement_choice(ui, results, "Measurement", &mut panel.x, ObjectColumn::VolumeUm3) else {
         return;
     };
-    let shown = shown_values(results, column);
-    let values: Vec<f64> = shown.iter().copied().filter(|v| v.is_finite()).collect();
-    if values.is_empty() {
+    let Some(summary) = results.summaries.get(column).copied().flatten() else {
         weak(ui, "No object has a value to plot.");
         return;
-    }
-    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let (from, span) = histogram_range(low, high);
+    };
+    let added = added(results, column);
+    let (from, span) = histogram_range(summary.low + added, summary.high + added);
     let width = span / BARS as f64;
+    let bar_of = |row: usize| {
+        let value = Some(results.value(row, column) + added).filter(|v| v.is_finite())?;
+        Some((((value - from) / width) as usize).min(BARS - 1))
+    };
     let mut counts = [0u32; BARS];
-    for v in &values {
-        counts[(((v - from) / width) as usize).min(BARS - 1)] += 1;
-    }
-    let selected_value = selected.and_then(|row| shown.get(row).copied()).filter(|v| v.is_finite());
+    (0..results.rows.len()).filter_map(bar_of).for_each(|bar| counts[bar] += 1);
+    let selected_bar = selected.and_then(bar_of);
     let bars = counts.iter().enumerate().map(|(i, n)| {
         let at = from + (i as f64 + 0.5) * width;
-        let has = selected_value.is_some_and(|v| ((((v - from) / width) as usize).min(BARS - 1)) == i);
-        let color = if has { theme::BEST } else { theme::ACCENT };
+        let color = if selected_bar == Some(i) { theme::BEST } else { theme::ACCENT };
         Bar::new(at, f64::from(*n)).width(width * 0.94).fill(color)
     });
     let bars: Vec<Bar> = bars.collect();
@@ -387,17 +384,17 @@ fn histogram(ui: &mut Ui, results: &Results, selected: Option<usize>, panel: &mu
         .x_grid_spacer(x_marks)
         .y_grid_spacer(count_marks)
         .show(ui, |plot| plot.bar_chart(BarChart::new("objects", bars)));
-    weak(ui, summary(values));
+    weak(ui, summary_text(results, column, summary));
 }
 
-/// Mean, median and range of values in one line. Numbers that are compared have the same number of decimals.
-fn summary(mut values: Vec<f64>) -> String {
-    values.sort_by(f64::total_cmp);
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
-    let centers = [mean, median(&values).unwrap_or(f64::NAN)];
-    let range = [values.first(), values.last()].map(|value| value.copied().unwrap_or(f64::NAN));
+/// Mean, median and range of a column in one line. Numbers that are compared have the same number of decimals.
+fn summary_text(results: &Results, column: usize, summary: ColumnSummary) -> String {
+    let added = added(results, column);
+    let ColumnSummary { mean, median, low, high } = summary;
+    let centers = [mean, median].map(|value| value + added);
+    let decimals = results.decimals.get(column).copied().unwrap_or(0);
     let [mean, median] = centers.map(|value| measurement(value, column_decimals(centers.into_iter())));
-    let [low, high] = range.map(|value| measurement(value, column_decimals(values.iter().copied())));
+    let [low, high] = [low, high].map(|value| measurement(value + added, decimals));
     format!("Mean {mean}, median {median}, {low} to {high}")
 }
 
@@ -547,11 +544,20 @@ mod tests {
 
     #[test]
     fn the_median_of_an_even_number_of_objects_is_between_both_middle_ones() {
-        assert_eq!(summary(vec![40.0, 10.0, 20.0, 30.0]), "Mean 25, median 25, 10 to 40");
-        assert_eq!(summary(vec![7.5]), "Mean 7.500, median 7.500, 7.500 to 7.500");
-        // Whole numbers have no decimals, but their mean may have some.
-        assert_eq!(summary(vec![1.0, 2.0]), "Mean 1.500, median 1.500, 1 to 2");
-        assert_eq!(summary(vec![74.78, 624.25, 1905.5]), "Mean 868.2, median 624.2, 74.8 to 1,905.5");
+        let shown = |column: &str, values: &[&str]| {
+            let rows: String = values.iter().map(|value| format!("1,{value}\n")).collect();
+            let results = Results::parse(Path::new("x.csv"), &format!("label,{column}\n{rows}")).unwrap();
+            results.summaries[1].map(|summary| summary_text(&results, 1, summary))
+        };
+        let expected = |text: &str| Some(text.to_owned());
+        assert_eq!(shown("voxels", &["40", "10", "", "20", "30"]), expected("Mean 25, median 25, 10 to 40"));
+        assert_eq!(shown("area", &["7.5"]), expected("Mean 7.500, median 7.500, 7.500 to 7.500"));
+        // Whole numbers have no decimals, but their mean may have some. Positions count from 1.
+        assert_eq!(shown("voxels", &["1", "2"]), expected("Mean 1.500, median 1.500, 1 to 2"));
+        assert_eq!(shown("bbox_z0", &["1", "2"]), expected("Mean 2.500, median 2.500, 2 to 3"));
+        let areas = ["74.78", "624.25", "1905.5"];
+        assert_eq!(shown("area", &areas), expected("Mean 868.2, median 624.2, 74.8 to 1,905.5"));
+        assert_eq!(shown("area", &["", "inf"]), None);
     }
 
     #[test]
