@@ -192,22 +192,14 @@ impl LabelComparisons {
 fn compare(
     sources: &[Arc<dyn PlaneSource>; 2],
     times: [usize; 2],
-    [depth, ny, nx]: [usize; 3],
+    zyx: [usize; 3],
     ignore_label: Option<u32>,
     cancel: &Cancel,
 ) -> Result<Compared, String> {
     let mut counted = Counted::new(ignore_label);
-    for z in 0..depth {
+    for z in 0..zyx[0] {
         let plane = |i: usize| {
-            let at = PlaneAt {
-                orientation: Orientation::Xy,
-                index: z,
-                channel: 0,
-                time: times[i],
-                rows: 0..ny,
-                columns: 0..nx,
-                steps: [1; 3],
-            };
+            let at = PlaneAt { time: times[i], ..PlaneAt::whole(Orientation::Xy, z, zyx) };
             match sources[i].plane(&at, cancel).map_err(|e| e.to_string())?.values {
                 Values::Labels(labels) => Ok(labels),
                 _ => Err("not a label image".to_owned()),

@@ -289,15 +289,7 @@ mod tests {
 
     fn shown(rows: usize, columns: usize, f: impl Fn(usize, usize) -> f32) -> Vec<DisplayedPlane> {
         let values = (0..rows * columns).map(|i| f(i / columns, i % columns)).collect();
-        let at = PlaneAt {
-            orientation: Orientation::Xz,
-            index: 0,
-            channel: 2,
-            time: 0,
-            rows: 0..rows,
-            columns: 0..columns,
-            steps: [1; 3],
-        };
+        let at = PlaneAt { channel: 2, ..PlaneAt::whole(Orientation::Xz, 0, [rows, 1, columns]) };
         let plane = Plane { at, values: Values::F32(values), size: [rows, columns] };
         vec![DisplayedPlane::Intensity(Arc::new(plane), Overlay::map_display())]
     }

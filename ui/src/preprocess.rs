@@ -270,15 +270,7 @@ mod tests {
         let image =
             cytoscope_formats::image_in_memory(Path::new("x"), array, VoxelSize::new_um(1.0, 1.0, 1.0)).unwrap();
         let preview = PreprocessPreview::new(&image, &["stretch:low=0:high=100".parse().unwrap()]).unwrap();
-        let at = PlaneAt {
-            orientation: Orientation::Xy,
-            index: 1,
-            channel: 0,
-            time: 0,
-            rows: 0..8,
-            columns: 0..8,
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Xy, 1, [2, 8, 8]);
         let plane = preview.source.plane(&at, &Cancel::default()).unwrap();
         let expected: Vec<f32> = (64..128).map(|i| (f64::from(i) / 127.0) as f32).collect();
         assert_eq!(plane.values, Values::F32(expected));

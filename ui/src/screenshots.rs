@@ -193,17 +193,8 @@ type Layer = (Arc<dyn PlaneSource>, PlaneAt, LayerDisplay);
 
 /// The displayed layers of a document in a slice, whole and at full resolution.
 fn layers(document: &Document, orientation: Orientation) -> Vec<Layer> {
-    let [rows, columns] = orientation.slice_shape(document.extents.zyx);
     let index = document.cursor[orientation.axes()[0]];
-    let at = |channel, time| PlaneAt {
-        orientation,
-        index,
-        channel,
-        time,
-        rows: 0..rows,
-        columns: 0..columns,
-        steps: [1; 3],
-    };
+    let at = |channel, time| PlaneAt { channel, time, ..PlaneAt::whole(orientation, index, document.extents.zyx) };
     let visible = document.channels.iter().enumerate().filter(|(_, c)| c.visible);
     // During a preview of the preprocessing, that is the preprocessed stack.
     let (source, _) = document.shown_source();

@@ -291,15 +291,7 @@ mod tests {
     use crate::data::plane::{Orientation, PlaneAt};
 
     fn plane(size: [usize; 2], values: Values) -> Arc<Plane> {
-        let at = PlaneAt {
-            orientation: Orientation::Xy,
-            index: 0,
-            channel: 0,
-            time: 0,
-            rows: 0..size[0],
-            columns: 0..size[1],
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Xy, 0, [1, size[0], size[1]]);
         Arc::new(Plane { at, size, values })
     }
 

@@ -100,15 +100,7 @@ mod tests {
 
     /// A plane of 100 × 100 pixels.
     fn plane(values: Values) -> Plane {
-        let at = PlaneAt {
-            orientation: Orientation::Xy,
-            index: 0,
-            channel: 0,
-            time: 0,
-            rows: 0..100,
-            columns: 0..100,
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Xy, 0, [1, 100, 100]);
         Plane { at, size: [100, 100], values }
     }
 

@@ -96,15 +96,7 @@ mod tests {
     #[test]
     fn yz_slices_are_transposed() {
         // Z × Y × X of 2 × 3 × 1: the YZ slice is stored with rows along Z.
-        let at = PlaneAt {
-            orientation: Orientation::Zy,
-            index: 0,
-            channel: 0,
-            time: 0,
-            rows: 0..3,
-            columns: 0..2,
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Zy, 0, [2, 3, 1]);
         assert_eq!(sample_region(&[0, 1, 2, 10, 11, 12], [2, 3, 1], [2, 3, 1], &at), [0, 10, 1, 11, 2, 12]);
         // The same on a stack twice as deep.
         let deeper = PlaneAt { columns: 0..4, rows: 1..2, ..at };

@@ -255,8 +255,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     fn at(index: usize) -> PlaneAt {
-        let rows = 0..100;
-        PlaneAt { orientation: Orientation::Xy, index, channel: 0, time: 0, columns: rows.clone(), rows, steps: [1; 3] }
+        PlaneAt::whole(Orientation::Xy, index, [50, 100, 100])
     }
 
     fn slot(channel: usize) -> Slot {

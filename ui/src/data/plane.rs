@@ -79,6 +79,12 @@ pub struct PlaneAt {
 }
 
 impl PlaneAt {
+    /// A whole slice of a stack of Z, Y, X voxels at full resolution, of the first channel and time point.
+    pub fn whole(orientation: Orientation, index: usize, zyx: [usize; 3]) -> Self {
+        let [rows, columns] = orientation.slice_shape(zyx);
+        Self { orientation, index, channel: 0, time: 0, rows: 0..rows, columns: 0..columns, steps: [1; 3] }
+    }
+
     /// Full-resolution rows and columns per pixel, at least one.
     pub fn pixel_size(&self) -> [usize; 2] {
         let [_, rows, columns] = self.steps;

@@ -101,8 +101,7 @@ fn source(path: &Path, labels: bool) -> FileSource {
 
 /// A whole plane.
 fn whole(orientation: Orientation, index: usize, steps: [usize; 3], shape: Shape) -> PlaneAt {
-    let [rows, columns] = orientation.slice_shape(shape);
-    PlaneAt { orientation, index, channel: 0, time: 0, rows: 0..rows, columns: 0..columns, steps }
+    PlaneAt { steps, ..PlaneAt::whole(orientation, index, shape) }
 }
 
 /// Compares the values at each voxel of a plane with those of blocks of the full resolution, which are `factors` thick

@@ -129,18 +129,11 @@ fn is_stain(path: &Path) -> bool {
 
 /// How a stain of Z, Y, X voxels is shown: with the contrast of its middle slice, because the range of its values is
 /// unknown, and covering the stack instead of added to it, because stacks without the stain are often bright.
-fn stain_display(source: &FileSource, [depth, height, width]: [usize; 3]) -> Intensity {
+fn stain_display(source: &FileSource, zyx: [usize; 3]) -> Intensity {
+    let [depth, height, width] = zyx;
     let display = Intensity { blending: Blending::Opaque, ..Overlay::map_display() };
     let step = (height.max(width) / CONTRAST_PIXELS).max(1).next_power_of_two();
-    let at = PlaneAt {
-        orientation: Orientation::Xy,
-        index: depth / 2,
-        channel: 0,
-        time: 0,
-        rows: 0..height,
-        columns: 0..width,
-        steps: [1, step, step],
-    };
+    let at = PlaneAt { steps: [1, step, step], ..PlaneAt::whole(Orientation::Xy, depth / 2, zyx) };
     // A slice that cannot be read is reported when it is shown.
     let plane = source.plane(&at, &Cancel::default()).ok();
     match plane.and_then(|plane| Histogram::of(&plane)).map(|histogram| histogram.limits()) {

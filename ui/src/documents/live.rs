@@ -183,15 +183,7 @@ mod tests {
         document.put(overlay);
         documents.all.push(document);
         let now = |d: &Documents| d.get(id).unwrap().overlay_with_role(Role::Live).unwrap().source_id;
-        let at = PlaneAt {
-            orientation: Orientation::Xz,
-            index: 1,
-            channel: 0,
-            time: 0,
-            rows: 0..2,
-            columns: 0..4,
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Xz, 1, [2, 3, 4]);
         let slot = Slot { document: id, orientation: Orientation::Xz, layer: SlotLayer::Overlay(0) };
         assert!(matches!(documents.loader.get(slot, first, &source, &at), LoadState::Waiting));
         // Updates while the slice is being read do not restart the reading.

@@ -94,15 +94,7 @@ mod tests {
     #[test]
     fn a_picture_covers_the_region_of_its_own_request() {
         let size = [700, 1000];
-        let at = PlaneAt {
-            orientation: Orientation::Xy,
-            index: 0,
-            channel: 0,
-            time: 0,
-            rows: 0..size[0],
-            columns: 0..size[1],
-            steps: [1; 3],
-        };
+        let at = PlaneAt::whole(Orientation::Xy, 0, [1, size[0], size[1]]);
         let plane = Arc::new(Plane { at, size, values: Values::U8(vec![1; size[0] * size[1]]) });
         let shown = || vec![DisplayedPlane::Intensity(Arc::clone(&plane), Overlay::map_display())];
         let region = |first_column: f32| Rect::from_min_size(pos2(first_column, 0.0), vec2(1000.0, 700.0));

@@ -56,15 +56,7 @@ mod tests {
 
     #[test]
     fn a_plane_is_counted_once_and_a_newer_one_after_the_interval() {
-        let at = |index| PlaneAt {
-            orientation: Orientation::Xy,
-            index,
-            channel: 0,
-            time: 0,
-            rows: 0..1,
-            columns: 0..1,
-            steps: [1; 3],
-        };
+        let at = |index| PlaneAt::whole(Orientation::Xy, index, [2, 1, 1]);
         let plane = |index| Arc::new(Plane { at: at(index), size: [1, 1], values: Values::F32(vec![2.0]) });
         let ctx = egui::Context::default();
         let (first, second) = (plane(0), plane(1));

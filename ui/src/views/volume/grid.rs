@@ -38,15 +38,9 @@ impl TexelGrid {
 
     /// The plane of the stack that gives slice `z` of the volume: the middle one of those it represents.
     pub fn plane(&self, z: usize, channel: usize, time: usize) -> PlaneAt {
-        PlaneAt {
-            orientation: Orientation::Xy,
-            index: (z * self.stride_zyx[0] + self.stride_zyx[0] / 2).min(self.full_zyx[0] - 1),
-            channel,
-            time,
-            rows: 0..self.full_zyx[1],
-            columns: 0..self.full_zyx[2],
-            steps: self.stride_zyx,
-        }
+        let index = (z * self.stride_zyx[0] + self.stride_zyx[0] / 2).min(self.full_zyx[0] - 1);
+        let whole = PlaneAt::whole(Orientation::Xy, index, self.full_zyx);
+        PlaneAt { channel, time, steps: self.stride_zyx, ..whole }
     }
 
     /// Size of the stack in µm, X, Y, Z.
