@@ -72,6 +72,15 @@ pub enum RepeatableJob {
     },
 }
 
+/// What a prediction does besides its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PredictionMode {
+    /// Whether the devices are measured again for its model.
+    pub remeasure: bool,
+    /// Whether tiles are reported while it runs, because its document shows what is predicted.
+    pub live: bool,
+}
+
 /// A result that the window must handle.
 #[derive(Debug, Clone)]
 pub enum Outcome {
@@ -287,9 +296,9 @@ impl Work {
         }
     }
 
-    /// Queues a prediction for a document; `remeasure` measures the devices again for its model, and `live` reports tiles
-    /// while it runs, if the document shows what is predicted.
-    pub fn predict(&mut self, document: u64, title: String, job: PredictJob, remeasure: bool, live: bool) -> JobId {
+    /// Queues a prediction for a document.
+    pub fn predict(&mut self, document: u64, title: String, job: PredictJob, how: PredictionMode) -> JobId {
+        let PredictionMode { remeasure, live } = how;
         let id = self.ids.next();
         self.repeatable.insert(id, RepeatableJob::Predict { document, job: Box::new(job.clone()), remeasure });
         let performance = self.performance;

@@ -7,7 +7,7 @@ use crate::document::file_name;
 use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::overwrite::{OverwriteAnswer, OverwriteQuestion};
-use crate::work::{RefusedJob, RepeatableJob};
+use crate::work::{PredictionMode, RefusedJob, RepeatableJob};
 use cytoscope_formats::SeriesChoice;
 use cytoscope_pipeline::{MeasureJob, PredictJob, SegmentJob};
 use cytoscope_storage::Overwrite;
@@ -46,22 +46,16 @@ impl Jobs {
             let of = if all_series { " · all series" } else { "" };
             let title = format!("{}{of} · {}", file_name(path), job.model);
             let job = PredictJob { resume: true, ..job };
-            let id = self.work.predict(document, title, job, false, !all_series);
+            let how = PredictionMode { remeasure: false, live: !all_series };
+            let id = self.work.predict(document, title, job, how);
             self.queue.started(id, number);
         }
     }
 
-    /// Starts a prediction and records it until it has ended. Tiles are shown while it runs if it is `live`.
-    pub(super) fn predict_queued(
-        &mut self,
-        document: u64,
-        title: String,
-        job: PredictJob,
-        remeasure: bool,
-        live: bool,
-    ) {
+    /// Starts a prediction and records it until it has ended.
+    pub(super) fn predict_queued(&mut self, document: u64, title: String, job: PredictJob, how: PredictionMode) {
         let kept = job.clone();
-        let id = self.work.predict(document, title, job, remeasure, live);
+        let id = self.work.predict(document, title, job, how);
         self.queue.add(id, &kept);
     }
 
@@ -110,8 +104,8 @@ impl Jobs {
                     OverwriteAnswer::Keep | OverwriteAnswer::Replace => PredictJob { overwrite, ..*job },
                 };
                 let shown = document_for_job(&job, document, documents);
-                let live = shown.is_some();
-                self.predict_queued(shown.unwrap_or(document), title, job, remeasure, live);
+                let how = PredictionMode { remeasure, live: shown.is_some() };
+                self.predict_queued(shown.unwrap_or(document), title, job, how);
             }
             // Their results belong beside those that they are made from.
             (RepeatableJob::Measure { .. } | RepeatableJob::Segment { .. }, OverwriteAnswer::Folder(_)) => {}
@@ -177,7 +171,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = folder.path().join("settings.json");
         let mut jobs = jobs_after(&settings, &[SeriesChoice::All]);
-        jobs.predict_queued(1, String::new(), job(SeriesChoice::Index(0)), false, true);
+        let how = PredictionMode { remeasure: false, live: true };
+        jobs.predict_queued(1, String::new(), job(SeriesChoice::Index(0)), how);
         jobs.continue_predictions(1, Path::new(PLATE), 0);
         assert_eq!(predicted(&jobs), [SeriesChoice::Index(0), SeriesChoice::All]);
         // Both are offered again if the window closes now.

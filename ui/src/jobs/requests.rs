@@ -11,7 +11,7 @@ use crate::documents::{Documents, DocumentsAction};
 use crate::effect::Effects;
 use crate::opener::FileRequest;
 use crate::settings::Settings;
-use crate::work::Purpose;
+use crate::work::{PredictionMode, Purpose};
 use cytoscope_formats::{Compression, SeriesChoice};
 use cytoscope_objects::SegmentOptions;
 use cytoscope_pipeline::cards::ModelCard;
@@ -90,9 +90,9 @@ impl Jobs {
             job = for_all_series(job, document);
             name = format!("{} · all series", file_name(&document.path));
         }
-        let remeasure = std::mem::take(&mut self.remeasure);
         // The document shows one series.
-        self.predict_queued(id, format!("{name} · {model}"), job, remeasure, !all_series);
+        let how = PredictionMode { remeasure: std::mem::take(&mut self.remeasure), live: !all_series };
+        self.predict_queued(id, format!("{name} · {model}"), job, how);
         effects
     }
 

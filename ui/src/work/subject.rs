@@ -49,7 +49,7 @@ pub(super) fn job_files(job: &Job) -> Vec<PathBuf> {
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 mod tests {
     use crate::notifications::{Level, Notifications};
-    use crate::work::{JobView, ModelWork, Purpose, Work};
+    use crate::work::{JobView, ModelWork, PredictionMode, Purpose, Work};
     use cytoscope_pipeline::PredictJob;
     use cytoscope_worker::Job;
     use std::sync::Arc;
@@ -59,7 +59,8 @@ mod tests {
         let mut work = Work::new(None, None, Arc::new(|| {}));
         for (document, model) in [(1, "nuclei"), (2, "nuclei"), (1, "cells")] {
             let job = PredictJob { inputs: vec!["/data/stack.tif".into()], ..PredictJob::default() };
-            work.predict(document, format!("stack.tif · {model}"), job, false, true);
+            let how = PredictionMode { remeasure: false, live: true };
+            work.predict(document, format!("stack.tif · {model}"), job, how);
         }
         let subjects: Vec<_> = work.jobs.iter().map(JobView::subject).collect();
         let [failed, other, again] = &subjects[..] else { panic!("{subjects:?}") };
