@@ -1,6 +1,6 @@
 //! The status bar: what is under the pointer, the running job, and the engine.
 
-use super::train::job_share;
+use super::train::{job_share, omits_steps};
 use super::{icon_button, icon_row, remaining_text};
 use crate::action::Actions;
 use crate::command::Command;
@@ -139,7 +139,8 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         None => String::new(),
     };
-    let left = job.progress.as_ref().and_then(remaining_text).map(|left| format!(" · {left}")).unwrap_or_default();
+    let progress = job.progress.as_ref().filter(|_| !omits_steps(&state.wizard().run, job));
+    let left = progress.and_then(remaining_text).map(|left| format!(" · {left}")).unwrap_or_default();
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
     let status = job.training.as_ref().and_then(|times| times.status.as_ref());

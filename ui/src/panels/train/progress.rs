@@ -90,6 +90,14 @@ pub(crate) fn job_share(run: &TrainingRun, job: &JobView) -> Option<f32> {
     if run.job() == Some(job.id) { phase(run, Some(job)).1 } else { Some(job.share()) }
 }
 
+/// Whether a running job reports the remaining time of steps that are not made, because its run was told to end.
+pub(crate) fn omits_steps(run: &TrainingRun, job: &JobView) -> bool {
+    let is_told_to_end = matches!(run.state, RunState::Finishing(_) | RunState::Pausing(_) | RunState::Stopping(_));
+    is_told_to_end
+        && run.job() == Some(job.id)
+        && job.progress.is_some_and(|progress| progress.stage == ProgressStage::Train)
+}
+
 /// Draws the page.
 pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPanel, actions: &mut Actions) {
     let wizard = state.wizard();
@@ -354,10 +362,13 @@ mod tests {
         assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), Some(1.0)));
         // The remaining steps are not made.
         run.steps = 100;
-        assert!(!is_finishing(&run));
+        assert!(!is_finishing(&run) && !omits_steps(&run, &job));
         run.state = RunState::Finishing(JobId(1));
         assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), None));
-        assert!(is_finishing(&run));
+        assert!(is_finishing(&run) && omits_steps(&run, &job));
+        // The time that testing the network takes is stated.
+        job.progress = Some(progress(ProgressStage::Predict, 1));
+        assert!(!omits_steps(&run, &job));
     }
 
     #[test]
