@@ -53,7 +53,7 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
     ui.horizontal_wrapped(|ui| {
         ui.label("Ignore true objects below");
         let mut limit = compare.ignore_below_voxels;
-        let voxels = egui::DragValue::new(&mut limit).speed(1.0);
+        let voxels = egui::DragValue::new(&mut limit).speed(1.0).suffix(" voxels");
         let response = ui
             .add(voxels)
             .on_hover_text("Smaller true objects, and predicted objects that mostly overlap them, are not counted.");
@@ -63,7 +63,6 @@ pub(super) fn comparison(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         if limit != compare.ignore_below_voxels {
             actions.send(DocumentsAction::IgnoreBelow(limit));
         }
-        ui.label("voxels");
     });
     let unknown = OptionalNumber {
         name: "Ignore label",
