@@ -1,6 +1,6 @@
 //! The status bar: what is under the pointer, the running job, and the engine.
 
-use super::train::{job_share, omits_steps};
+use super::train::{is_ending, job_share};
 use super::{icon_button, icon_row, remaining_text};
 use crate::action::Actions;
 use crate::command::Command;
@@ -139,11 +139,13 @@ fn job_state(ui: &mut Ui, state: State<'_>, actions: &mut Actions) {
         }
         None => String::new(),
     };
-    let progress = job.progress.as_ref().filter(|_| !omits_steps(&state.wizard().run, job));
+    // The remaining steps of a training run that is ending are not made, and the figures are those of its last steps.
+    let ends = is_ending(&state.wizard().run, job);
+    let progress = job.progress.as_ref().filter(|progress| !ends || progress.stage != ProgressStage::Train);
     let left = progress.and_then(remaining_text).map(|left| format!(" · {left}")).unwrap_or_default();
     let planned = job.plan.as_ref().map(|plan| format!(" · {}", plan.memory_text())).unwrap_or_default();
     // Last, because it is the longest part, which is cut off where it does not fit.
-    let status = job.training.as_ref().and_then(|times| times.status.as_ref());
+    let status = job.training.as_ref().and_then(|times| times.status.as_ref()).filter(|_| !ends);
     let status = status.map(|status| status_text(&with_means(status, ShownRun::Job(job).training())));
     let status = status.map_or_else(String::new, |status| format!(" · {status}"));
     let text = format!("{}{tuning}{left}{planned}{more}{status}", job.title);

@@ -12,7 +12,7 @@ mod save_and_use;
 mod search;
 mod start;
 
-pub(super) use progress::{job_share, omits_steps};
+pub(super) use progress::{is_ending, job_share};
 
 use super::{filled_button, named_primary_button, weak};
 use crate::action::Actions;

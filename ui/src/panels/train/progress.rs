@@ -90,12 +90,10 @@ pub(crate) fn job_share(run: &TrainingRun, job: &JobView) -> Option<f32> {
     if run.job() == Some(job.id) { phase(run, Some(job)).1 } else { Some(job.share()) }
 }
 
-/// Whether a running job reports the remaining time of steps that are not made, because its run was told to end.
-pub(crate) fn omits_steps(run: &TrainingRun, job: &JobView) -> bool {
-    let is_told_to_end = matches!(run.state, RunState::Finishing(_) | RunState::Pausing(_) | RunState::Stopping(_));
-    is_told_to_end
-        && run.job() == Some(job.id)
-        && job.progress.is_some_and(|progress| progress.stage == ProgressStage::Train)
+/// Whether a running job is that of the run of the wizard, which makes no further step.
+pub(crate) fn is_ending(run: &TrainingRun, job: &JobView) -> bool {
+    let is_told_to_stop = matches!(run.state, RunState::Pausing(_) | RunState::Stopping(_));
+    run.job() == Some(job.id) && (is_told_to_stop || is_finishing(run))
 }
 
 /// Draws the page.
@@ -362,13 +360,16 @@ mod tests {
         assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), Some(1.0)));
         // The remaining steps are not made.
         run.steps = 100;
-        assert!(!is_finishing(&run) && !omits_steps(&run, &job));
+        assert!(!is_finishing(&run) && !is_ending(&run, &job));
         run.state = RunState::Finishing(JobId(1));
         assert_eq!(phase(&run, Some(&job)), (FINISHING.to_owned(), None));
-        assert!(is_finishing(&run) && omits_steps(&run, &job));
-        // The time that testing the network takes is stated.
-        job.progress = Some(progress(ProgressStage::Predict, 1));
-        assert!(!omits_steps(&run, &job));
+        assert!(is_finishing(&run) && is_ending(&run, &job));
+        let other = JobView::new(JobId(2), "Training of b".to_owned(), Purpose::Training);
+        assert!(!is_ending(&run, &other));
+        run.state = RunState::Pausing(JobId(1));
+        assert!(is_ending(&run, &job));
+        run.state = RunState::Paused;
+        assert!(!is_ending(&run, &job));
     }
 
     #[test]
