@@ -3,11 +3,10 @@
 
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_volume::statistics::is_camera_max;
 
 /// Fewest values that are checked.
 const MIN_VALUES: usize = 1000;
-/// Lowest of the highest values of cameras: 255, 1023, 4095, 65535 and others.
-const MIN_CAMERA_MAX: f32 = 255.0;
 /// Maximum share of the highest value in a stack that is not overexposed, as in the check of training data.
 const MAX_SHARE: f64 = 0.01;
 
@@ -18,10 +17,9 @@ pub(crate) fn saturation_note(values: &[f32]) -> Option<Message> {
     }
     let highest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let lowest = values.iter().copied().fold(f32::INFINITY, f32::min);
-    let is_camera_max = highest >= MIN_CAMERA_MAX && ((f64::from(highest) + 1.0) as u64).is_power_of_two();
     let is_mask = values.iter().all(|value| *value == lowest || *value == highest);
     let share = values.iter().filter(|value| **value == highest).count() as f64 / values.len() as f64;
-    (is_camera_max && !is_mask && share > MAX_SHARE).then(|| {
+    (is_camera_max(f64::from(highest)) && !is_mask && share > MAX_SHARE).then(|| {
         message!(
             "{:.1} % of the values of the middle slice are {highest}, the highest one of a camera: the stack is overexposed, so \
              objects may be merged or too large; acquire it with less light, or use the data before clipping",
@@ -43,6 +41,9 @@ mod tests {
         let text = saturation_note(&slice(50.0, 4095.0)).map(|note| note.to_string()).unwrap_or_default();
         assert!(text.contains("18.0 % of the values of the middle slice are 4095"), "{text}");
         assert!(saturation_note(&slice(3.0, 255.0)).is_some());
+        // 12 bits, stored as the upper ones of 16.
+        let shifted = saturation_note(&slice(800.0, 65_520.0)).map(|note| note.to_string()).unwrap_or_default();
+        assert!(shifted.contains("are 65520, the highest one of a camera"), "{shifted}");
         for values in [
             slice(50.0, 5000.0),
             slice(50.0, 4000.0),

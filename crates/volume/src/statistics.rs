@@ -1,6 +1,18 @@
-//! Exact statistics of a stream of samples: moments in one pass, percentiles in two.
+//! Exact statistics of a stream of samples: moments in one pass, percentiles in two; and the highest values of cameras.
 
 use crate::{Element, Samples, with_samples};
+
+/// Lowest of the highest values of cameras: that of 8 bits.
+const MIN_CAMERA_MAX: u64 = 255;
+
+/// Returns whether a value is the highest one of a camera of at least 8 bits: 255, 1023, 4095, 65535 and others, or one of
+/// them times a power of two, such as 65520, because files may store the values of a camera in the upper ones of 16 bits.
+pub fn is_camera_max(value: f64) -> bool {
+    let whole = value as u64;
+    // Zero has no bits that are set.
+    let significant = whole.checked_shr(whole.trailing_zeros()).unwrap_or(0);
+    significant >= MIN_CAMERA_MAX && significant.checked_add(1).is_some_and(u64::is_power_of_two)
+}
 
 /// Count, mean, variance and range of the finite samples of a stream, merged pairwise (Chan et al. 1979). All are 0 for a
 /// stream without finite samples.
@@ -249,6 +261,16 @@ mod tests {
             q.refine(&[p]);
             q.add(&Samples::U16(values.clone()));
             assert_eq!(q.percentile_sample(p), Some(expected), "{p}");
+        }
+    }
+
+    #[test]
+    fn the_highest_values_of_cameras_may_be_in_the_upper_bits() {
+        for highest in [255.0, 1023.0, 4095.0, 16_383.0, 65_535.0, 65_520.0, 65_472.0, 65_532.0, 65_280.0] {
+            assert!(is_camera_max(highest), "{highest}");
+        }
+        for other in [0.0, 1.0, 63.0, 127.0, 254.0, 256.0, 4000.0, 5000.0, 65_530.0, -255.0, f64::NAN, f64::INFINITY] {
+            assert!(!is_camera_max(other), "{other}");
         }
     }
 

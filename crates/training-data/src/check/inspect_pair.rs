@@ -16,7 +16,7 @@ use cytoscope_storage::by_count;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
 use cytoscope_storage::setting::SEGMENT;
-use cytoscope_volume::statistics::Moments;
+use cytoscope_volume::statistics::{Moments, is_camera_max};
 use cytoscope_volume::{Element, Samples, VoxelSize, with_samples};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -311,16 +311,14 @@ fn measure_intensities(stack: &Stack, file: &Image) -> Result<(Intensities, [u8;
         kept.get(i).map_or(0.0, |v| f64::from(*v))
     };
     let share = brightest.1 as f64 / stack.voxels().max(1) as f64;
-    // Largest values of cameras: 255, 1023, 4095, 65535, …
-    let is_camera_max =
-        !stack.dtype.is_float() && moments.max >= 255.0 && ((moments.max + 1.0) as u64).is_power_of_two();
+    let is_clipped = !stack.dtype.is_float() && is_camera_max(moments.max);
     let about = Intensities {
         min: moments.min,
         max: moments.max,
         mean: moments.mean,
         std: moments.variance().sqrt(),
         percentiles: [at(1.0), at(50.0), at(99.0)],
-        saturated_share: if is_camera_max { share } else { 0.0 },
+        saturated_share: if is_clipped { share } else { 0.0 },
     };
     Ok((about, hash.finalize().into(), non_finite))
 }
