@@ -15,6 +15,7 @@ use cytoscope_graph::{
     PadMode, Padding, PoolAttrs, ResizeAttrs, ResizeMode, Tensor, ValueId,
 };
 use cytoscope_kernels::Isa;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -319,9 +320,19 @@ fn compare_with(
 
 #[test]
 fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
+    compare_random_unets(0..30);
+}
+
+#[test]
+fn a_pass_over_another_random_unet_equals_the_untiled_network_bit_by_bit() {
+    compare_random_unets(30..60);
+}
+
+/// Compares 30 networks in every precision.
+fn compare_random_unets(seeds: Range<u64>) {
     let (mut floats, mut halves, mut integers) = (0, 0, 0);
     let has_bf16 = CpuEngine::new().device().precisions.contains(&Precision::Bf16);
-    for seed in 0..60 {
+    for seed in seeds {
         let (network, engine) = (random_unet(seed, &FILTERS), CpuEngine::new());
         let quantized = quantized(&network, false).unwrap();
         let float = Some(&network.graph);
@@ -343,7 +354,7 @@ fn a_pass_over_a_random_unet_equals_the_untiled_network_bit_by_bit() {
             compare_with(&want, &engine, graph, x, precision, Some(bytes * 60 / 100));
         }
     }
-    assert!(floats >= 55 && integers >= 55, "{floats} float and {integers} int8 networks");
+    assert!(floats >= 27 && integers >= 27, "{floats} float and {integers} int8 networks");
     assert_eq!(halves, if has_bf16 { floats } else { 0 }, "networks in bf16");
 }
 
