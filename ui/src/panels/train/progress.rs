@@ -146,7 +146,7 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
     }
     // Before and after the steps, the notes say what is done.
     let shows_note = run.job().is_some() && (run.plan.is_none() || is_finishing(run));
-    if let Some(note) = run.notes.last().filter(|_| shows_note) {
+    if let Some(note) = run.notes.last().filter(|note| shows_note && !states_plan(note, run.plan.as_ref())) {
         note_label(ui, note);
     }
     curves(ui, wizard, panel, true);
@@ -160,6 +160,12 @@ pub(super) fn progress_page(ui: &mut Ui, state: State<'_>, panel: &mut TrainPane
 /// The plan of a run, labeled, because the run may be faster or slower than planned.
 fn planned_text(plan: &TrainingPlan) -> String {
     format!("Planned: {}", plan.text())
+}
+
+/// Whether a note states the plan of a run, which is shown above the notes with the number of steps that it has now.
+fn states_plan(note: &Note, plan: Option<&TrainingPlan>) -> bool {
+    // The number of parameters comes first and does not change during a run.
+    plan.is_some_and(|plan| note.message.split(';').next() == plan.text().split(';').next())
 }
 
 /// Draws the figures of a run; `memory` is the resident memory of the engine in bytes, and `eta_secs` the remaining time
@@ -353,6 +359,10 @@ mod tests {
             activation_bytes: 1 << 20,
         });
         assert_eq!(phase(&run, Some(&job)), ("Training".to_owned(), Some(0.0)));
+        // The number of steps that are planned changes during the run.
+        let note = run.plan.map(|plan| Note::info(TrainingPlan { steps: 90, ..plan }.text()));
+        assert!(note.is_some_and(|note| states_plan(&note, run.plan.as_ref()) && !states_plan(&note, None)));
+        assert!(!states_plan(&Note::info("quantizing the network"), run.plan.as_ref()));
         let planned = run.plan.as_ref().map(planned_text).unwrap_or_default();
         assert!(planned.starts_with("Planned: 1,000 trainable parameters; a step takes 2.000 s"), "{planned}");
         run.steps = 1;
