@@ -177,7 +177,9 @@ fn score_plot(ui: &mut Ui, run: &TrainingRun) {
         if !single {
             for (i, (name, points)) in lines.into_iter().enumerate() {
                 let color = theme::series_color(i);
-                plot.line(Line::new(name, PlotPoints::from(points)).color(color).width(1.0));
+                plot.line(Line::new(name.clone(), PlotPoints::from(points.clone())).color(color).width(1.0));
+                // A line through one point would not be seen.
+                plot.points(Points::new(name, PlotPoints::from(points)).color(color).radius(1.5));
             }
         }
         plot.line(Line::new("Selection metric", PlotPoints::from(score.clone())).color(theme::ACCENT).width(2.2));
