@@ -266,6 +266,7 @@ fn finish_now_keeps_the_best_network() {
         fixture.until("the finishing run", |w| matches!(w.state().wizard().run.state, RunState::Finishing(_)));
         fixture.window.run_steps(2);
         assert!(fixture.sees("Finishing") && !fixture.sees("Pause training"), "{}", fixture.on_screen());
+        assert!(!fixture.sees(" % of the time waiting for data, "), "the status bar: {}", fixture.on_screen());
         let bars = fixture.window.query_all_by_role(Role::ProgressIndicator);
         let shares: Vec<f64> = bars.filter_map(|node| node.accesskit_node().numeric_value()).collect();
         assert!(shares.is_empty(), "a bar would stand still at the share of the steps: {shares:?}");
@@ -274,6 +275,7 @@ fn finish_now_keeps_the_best_network() {
         fixture.until("the results", |w| w.state().wizard().plan.step == WizardStep::Results);
         let report = fixture.window.state().wizard().report.clone().unwrap();
         assert!(report.steps >= 3 && report.steps < 40_000, "{}", report.steps);
+        assert_eq!(fixture.window.state().wizard().run.steps, report.steps, "the plots end at the last step");
         assert!(
             report.history.notes.iter().any(|n| n.message.starts_with("finished early")),
             "{:?}",

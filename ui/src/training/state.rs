@@ -488,6 +488,8 @@ impl Training {
         }
         self.collect_notes(id, jobs);
         self.wizard.run.history = report.history.clone();
+        // A run that ended early made fewer steps than were planned; the plots end at its last one.
+        self.wizard.run.steps = report.steps;
         // No notification while the wizard shows the results.
         if display.task() != PanelTask::Train {
             let plan = &self.wizard.plan;
