@@ -209,7 +209,7 @@ fn smoothed(points: &[[f64; 2]]) -> Vec<[f64; 2]> {
         .collect()
 }
 
-/// Distance between axis marks that gives three or four marks up to `end`.
+/// Round distance between axis marks, of which there are two to five from 0 to `end`.
 fn mark_distance(end: f64) -> f64 {
     round_distance((end / 4.0).max(1.0)).max(1.0)
 }
