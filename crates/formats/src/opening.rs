@@ -79,6 +79,9 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Image, FormatError> {
     {
         return open(&first, &OpenOptions { single_file: false, ..options.clone() });
     }
+    if let Some(error) = refused::folder(path) {
+        return Err(error);
+    }
     let source = Source::open(path, Arc::clone(&counters)).map_err(|f| f.at(path))?;
     let mut head = [0u8; 512];
     let have = source.len().min(512) as usize;

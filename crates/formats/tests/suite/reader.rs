@@ -368,3 +368,61 @@ fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
     let error = open(&samples, &OpenOptions::default()).unwrap_err();
     assert!(error.to_string().contains(".hdr") && error.to_string().contains(".nii"), "{error}");
 }
+
+#[test]
+fn files_of_other_programs_are_refused_by_the_name_of_their_format() {
+    let dicom = [&[0; 128][..], b"DICM\x02\0\0\0UL"].concat();
+    // The first bytes of an .oir file, of an .ets file, of a code stream, and of files of MATLAB and GIF.
+    let signatures: [(&[u8], &str, &str); 7] = [
+        (b"OLYMPUSRAWFORMAT\x0c\0\0\0", "Olympus OIR", "OME-TIFF"),
+        (b"SIS\0\x40\0\0\0", "VSI", "OME-TIFF"),
+        (&dicom, "DICOM", "OME-TIFF"),
+        (b"\xff\x4f\xff\x51\0\x2f\0\0", "JPEG 2000", "TIFF"),
+        (b"MATLAB 5.0 MAT-file, Platform: GLNXA64", "MATLAB", "TIFF"),
+        (b"MATLAB 7.3 MAT-file, Platform: GLNXA64", "MATLAB", "TIFF"),
+        (b"GIF89a\x04\0\x03\0", "GIF", "PNG"),
+    ];
+    for (bytes, format, converted) in signatures {
+        let error = open_bytes(bytes.to_vec(), &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains(format) && error.next_step().contains(converted), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let names = [
+        ("a.dv", "DeltaVision"),
+        ("a_R3D.R3D", "DeltaVision"),
+        ("a.lof", "Leica"),
+        ("a.xlef", "Leica"),
+        ("a.ids", "ICS"),
+        ("a.pic", "Bio-Rad"),
+        ("a.sldy", "SlideBook"),
+        ("a.mvd2", "Volocity"),
+        ("a.bmp", "BMP"),
+        ("a.mp4", "videos"),
+    ];
+    for (name, format) in names {
+        let path = folder.path().join(name);
+        std::fs::write(&path, [7u8; 600]).unwrap();
+        let error = open(&path, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains(format) && !error.to_string().contains("known format"), "{error}");
+    }
+}
+
+#[test]
+fn folders_of_n5_are_refused_by_the_name_of_their_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = folder.path().join("a.n5").join("s0");
+    std::fs::create_dir_all(&dataset).unwrap();
+    std::fs::write(folder.path().join("a.n5/attributes.json"), r#"{"n5":"2.5.1"}"#).unwrap();
+    let attributes = r#"{"dimensions":[8,8],"blockSize":[8,8],"dataType":"uint8","compression":{"type":"raw"}}"#;
+    std::fs::write(dataset.join("attributes.json"), attributes).unwrap();
+    for path in [folder.path().join("a.n5"), dataset] {
+        let error = open(&path, &OpenOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("N5 folders") && error.next_step().contains("OME-Zarr"), "{error}");
+    }
+    // Another folder is not called N5.
+    let error = open(folder.path(), &OpenOptions::default()).unwrap_err();
+    assert!(!error.to_string().contains("N5 folders"), "{error}");
+}
