@@ -50,6 +50,23 @@ fn the_only_color_of_a_picture_is_predicted() {
 }
 
 #[test]
+fn the_samples_of_an_rgb_picture_are_channels_of_their_colors_in_ome_zarr() {
+    let fixture = Fixture::new();
+    let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| 20 + (i * 7 % 151) as u8).collect();
+    fixture.write("rgb.tif", "YXS", &[32, 32, 3], pixels);
+    fixture.run(&["convert", "rgb.tif", "rgb.zarr"]).ok();
+    let text = std::fs::read_to_string(fixture.path("rgb.zarr/zarr.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let channels = json["attributes"]["ome"]["omero"]["channels"].as_array().unwrap();
+    let colors: Vec<_> = channels.iter().map(|channel| channel["color"].as_str().unwrap()).collect();
+    assert_eq!(colors, ["FF0000", "00FF00", "0000FF"]);
+    for channel in channels {
+        let window = &channel["window"];
+        assert_eq!((window["start"].as_f64(), window["end"].as_f64()), (Some(0.0), Some(255.0)), "{window}");
+    }
+}
+
+#[test]
 fn one_color_of_an_rgb_picture_is_converted() {
     let fixture = Fixture::new();
     let pixels: Vec<u8> = (0..32 * 32 * 3).map(|i| (i * 7 % 251) as u8).collect();

@@ -12,7 +12,9 @@ use crate::predicted_part::PredictedPart;
 use crate::results::{Publication, check_file, moved_aside_note, refuse_inside_zarr};
 use crate::stack::axis_index::{C, S, T, X, Z};
 use crate::{Context, Extents, JobError, ProgressStage, ProgressUnit, preprocess, provenance};
-use cytoscope_formats::{Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, stack_stem};
+use cytoscope_formats::{
+    Channel, Image, OpenOptions, SeriesChoice, ZarrImageSpec, ZarrWriter, is_zarr_zip_name, stack_stem,
+};
 use cytoscope_preprocess::PreprocessStep;
 use cytoscope_profile::Stage;
 use cytoscope_storage::message;
@@ -20,6 +22,9 @@ use cytoscope_storage::partial_folder::check_new_folder;
 use cytoscope_storage::setting::{LIKE, PREPROCESS, SERIES, TIME};
 use cytoscope_volume::{DType, Region, Samples, with_samples};
 use std::path::{Path, PathBuf};
+
+/// Colors of the channels of an RGB image.
+const RGB: [[u8; 3]; 3] = [[255, 0, 0], [0, 255, 0], [0, 0, 255]];
 
 /// Runs a conversion whose output is an OME-Zarr folder, or such a folder in a zip file; see [`ConvertJob::convert`].
 ///
@@ -246,6 +251,12 @@ fn image_spec(job: &ConvertJob, image: &Image, whole_region: &Region) -> ZarrIma
     // The channel names of the file do not name red, green and blue.
     spec.channels = if Extents::of(meta).is_rgb() { Vec::new() } else { channels.cloned().collect() };
     spec.display_range = display_range(meta);
+    if whole_region.size[C] == 1 && matches!(whole_region.size[S], 3 | 4) {
+        spec.channels = RGB.map(|color| Channel { name: String::new(), color_rgb: Some(color) }).into();
+        // Viewers would change the colors if each channel had a range of its own.
+        let whole_range = (meta.dtype == DType::U8).then_some((0.0, 255.0));
+        spec.display_range = spec.display_range.or(whole_range);
+    }
     spec
 }
 
