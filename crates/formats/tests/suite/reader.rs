@@ -371,7 +371,7 @@ fn numpy_archives_and_analyze_files_are_refused_with_a_way_out() {
 
 #[test]
 fn files_of_other_programs_are_refused_by_the_name_of_their_format() {
-    let dicom = [&[0; 128][..], b"DICM\x02\0\0\0UL"].concat();
+    let dicom = [&[0u8; 128][..], b"DICM\x02\0\0\0UL"].concat();
     // The first bytes of an .oir file, of an .ets file, of a code stream, and of files of MATLAB and GIF.
     let signatures: [(&[u8], &str, &str); 7] = [
         (b"OLYMPUSRAWFORMAT\x0c\0\0\0", "Olympus OIR", "OME-TIFF"),
