@@ -8,6 +8,7 @@ use cytoscope_storage::json::{read_json_with_format, write_json};
 use cytoscope_storage::lock::ResultsLock;
 use cytoscope_storage::message;
 use cytoscope_storage::message::Message;
+use cytoscope_storage::names::alternatives;
 use cytoscope_storage::setting::SAVE_TUNING;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -100,12 +101,13 @@ impl FromStr for PerformanceRequest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid =
-            |_| format!("invalid performance \"{text}\": expected auto, off, fastest, least-memory or most-accurate");
         match text {
             Self::AUTO => Ok(Self::Auto),
             Self::OFF => Ok(Self::Off),
-            preset => preset.parse().map(Self::Preset).map_err(invalid),
+            preset => preset.parse().map(Self::Preset).map_err(|_| {
+                let names: Vec<&str> = Self::names().collect();
+                format!("invalid performance \"{text}\": expected {}", alternatives(&names))
+            }),
         }
     }
 }

@@ -194,3 +194,14 @@ fn damaged_and_later_files_are_refused() {
     std::fs::write(&path, vec![b' '; MAX_FILE_BYTES as usize + 1]).unwrap();
     assert!(MachineProfiles::read(&path).unwrap_err().to_string().contains("larger"));
 }
+
+#[test]
+fn an_unknown_request_is_refused_with_all_names_and_each_name_is_read() {
+    for name in PerformanceRequest::names() {
+        assert_eq!(name.parse::<PerformanceRequest>().unwrap().to_string(), name);
+    }
+    assert_eq!(
+        "fast".parse::<PerformanceRequest>().unwrap_err(),
+        "invalid performance \"fast\": expected auto, off, fastest, least-memory or most-accurate"
+    );
+}
