@@ -50,18 +50,18 @@ impl KeepSlices {
     /// All choices.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Never];
 
-    /// Returns the name of the choice on the command line and in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
-    }
-
     /// Whether the size of the prediction decides.
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
+    }
+}
+
+cytoscope_storage::named! {
+    /// Returns the name of the choice on the command line and in files.
+    pub fn name(KeepSlices) {
+        Auto => "auto",
+        Always => "always",
+        Never => "never",
     }
 }
 
