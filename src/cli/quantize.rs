@@ -11,7 +11,7 @@ use cytoscope_formats::ChannelRef;
 use cytoscope_pipeline::predict::InputTensor;
 use cytoscope_pipeline::{DiameterRequest, PredictJob, find_model};
 use cytoscope_profile::bytes_text;
-use cytoscope_quantize::{ACCURACY_BUDGET, Candidate, QuantizeJob, QuantizeMode, QuantizeReport};
+use cytoscope_quantize::{ACCURACY_BUDGET, QuantizeJob, QuantizeMode, QuantizeReport};
 use cytoscope_storage::message;
 use cytoscope_storage::setting::MODE;
 use cytoscope_storage::{Overwrite, counted};
@@ -181,9 +181,8 @@ fn print_report(report: &QuantizeReport) {
             counted(report.held_out_tiles, "held-out tile")
         ));
     }
-    let chosen = Candidate { method: report.method, equalized: report.equalized, relative_l2: 0.0 };
     for c in &report.candidates {
-        let mark = if (c.method, c.equalized) == (chosen.method, chosen.equalized) { " <- chosen" } else { "" };
+        let mark = if (c.method, c.equalized) == (report.method, report.equalized) { " <- chosen" } else { "" };
         let method = c.method.map_or_else(|| "at run time".to_owned(), |m| m.to_string());
         let equalized = c.equalized.map_or_else(|| "not equalized".to_owned(), |s| format!("equalized, {s}"));
         print(&format!("    {method:18} {equalized:22} {:.5}{mark}", c.relative_l2));
